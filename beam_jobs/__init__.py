@@ -1,0 +1,1 @@
+"""Beam jobs: the conversion and the verification of a dataset."""
