@@ -22,6 +22,7 @@ from tfrecordify.records import (
     frame,
     parse_examples,
     read_records,
+    scan_records,
 )
 
 tf = pytest.importorskip("tensorflow")
@@ -338,6 +339,21 @@ def test_the_damaged_record_and_the_damage_are_named():
     assert reason(flip(-1)) == "record 2: the checksum of its data is wrong"
     assert reason(cut(30)) == "record 1: cut off in its length"
     assert reason(cut(60 + 12)) == "record 2: cut off, 8 of 14 bytes are left"
+
+
+def test_scanning_goes_on_after_damaged_data():
+    expected = payloads(10, 11, 12, 13)
+    data = bytearray(shard(expected, compression="none"))
+    data[26 + 12] ^= 1
+    data[-1] ^= 1
+
+    first, second, third, fourth = scan_records(io.BytesIO(data))
+
+    assert [first, third] == [expected[0], expected[2]]
+    assert [str(second), str(fourth)] == [
+        "record 1: the checksum of its data is wrong",
+        "record 3: the checksum of its data is wrong",
+    ]
 
 
 def test_damage_to_the_gzip_stream_is_named():

@@ -11,7 +11,7 @@ import functools
 import io
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from PIL import (  # Importing a plugin registers its format in Image.OPEN.
     ImageCms,
     JpegImagePlugin,  # noqa: F401
     PngImagePlugin,  # noqa: F401
-    TiffImagePlugin,  # noqa: F401
+    TiffImagePlugin,
     WebPImagePlugin,  # noqa: F401
 )
 
@@ -315,7 +315,15 @@ class _JpegHeader(NamedTuple):
     components: int
     exif: bytes
     profile: bytes | None
-    adobe: bool
+
+
+# libjpeg's first warning decides. This one comes when the last row is decoded already: the bytes
+# lie between the image data and the end marker. It is common in the wild (many of the Kaggle cats
+# and dogs have it), and every decoder shows such images whole.
+_HARMLESS = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
+# TurboJPEG refuses rare sampling factors that libjpeg itself, and so Pillow, decodes. It says the
+# same of a header that is cut off; Pillow refuses that one too.
+_UNUSUAL_SAMPLING = "Could not determine subsampling level"
 
 
 def _decode_jpeg(data: bytes, spec: ImageSpec) -> _Decoded:
@@ -324,58 +332,47 @@ def _decode_jpeg(data: bytes, spec: ImageSpec) -> _Decoded:
     swapped = orientation >= 5
     source = (header.width, header.height) if swapped else (header.height, header.width)
     geometry = _plan(source, spec)
-    try:
-        _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        # Unusual chroma subsampling, which TurboJPEG's header reader refuses; if the file is
-        # broken instead, Pillow refuses it too.
-        return _decode_with_pillow(data, spec)
-    # Scaling in the DCT domain keeps at least twice the final size, of the whole image as it lies
-    # in the file: 93 dB PSNR against a full decode, where scaling closer gives 41 dB.
+    # Scaling in the DCT domain keeps at least twice the final size: 93 dB PSNR against a full
+    # decode, where scaling closer to the final size gives 41 dB.
     least = [
-        -(-2 * size * full // window)
+        min(full, -(-2 * size * full // window))
         for size, full, window in zip(geometry.size, source, geometry.window, strict=True)
     ]
-    if swapped:
-        least.reverse()
-    pixels, intact = _decode_jpeg_strictly(
-        data, "CMYK" if header.components == 4 else "RGB", (least[0], least[1])
-    )
-    if header.components == 4 and header.adobe:
-        pixels = 255 - pixels  # Adobe stores CMYK inverted
-    plain = intact and colorspace == "YCbCr" and orientation == 1
-    return _Decoded(
-        _turn_upright(pixels, orientation), geometry, header.profile, "jpeg" if plain else None
-    )
-
-
-# libjpeg's first warning decides. This one comes after the last row is decoded: what is skipped is
-# between the image data and the end marker. It is common in the wild (many of the Kaggle cats and
-# dogs), and every decoder shows such images whole.
-_HARMLESS = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
-
-
-def _decode_jpeg_strictly(
-    data: bytes, colorspace: str, least: tuple[int, int]
-) -> tuple[Pixels, bool]:
-    """Returns the pixels, and whether libjpeg had nothing at all to complain of."""
+    height, width = reversed(least) if swapped else least
     decode = functools.partial(
         simplejpeg.decode_jpeg,
         data,
-        colorspace=colorspace,
-        min_height=least[0],
-        min_width=least[1],
+        colorspace="CMYK" if header.components == 4 else "RGB",
+        min_height=height,
+        min_width=width,
         min_factor=2,
     )
+    try:
+        pixels, intact = _decode_strictly(decode)
+    except ValueError as error:
+        if _UNUSUAL_SAMPLING in str(error):
+            return _decode_with_pillow(data, spec)
+        raise BadImageError(f"truncated or corrupt JPEG: {error}") from error
+    if header.components == 4:
+        pixels = 255 - pixels  # CMYK is stored inverted, Adobe's way, by all that write it
+    plain = (
+        source == geometry.canvas
+        and orientation == 1
+        and intact
+        and simplejpeg.decode_jpeg_header(data)[2] == "YCbCr"
+    )
+    pixels = _turn_upright(pixels, orientation)
+    return _Decoded(pixels, geometry, header.profile, "jpeg" if plain else None)
+
+
+def _decode_strictly(decode: Callable[..., Pixels]) -> tuple[Pixels, bool]:
+    """Returns the pixels, and whether libjpeg had nothing at all to complain of."""
     try:
         return decode(strict=True), True
     except ValueError as error:
         if not _HARMLESS.fullmatch(str(error)):
-            raise BadImageError(f"truncated or corrupt JPEG: {error}") from error
-    try:
-        return decode(strict=False), False
-    except ValueError as error:
-        raise BadImageError(f"corrupt JPEG: {error}") from error
+            raise
+    return decode(strict=False), False
 
 
 _NO_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))  # TEM, RST0 to RST7, SOI
@@ -389,8 +386,8 @@ def _scan_jpeg(data: bytes) -> _JpegHeader:
         BadImageError: There is no frame header.
     """
     frame: tuple[int, int, int] | None = None  # height, width, components
-    exif, adobe = b"", False
-    profile: dict[int, bytes] = {}
+    exif = b""
+    profile: dict[bytes, bytes] = {}  # by chunk number
     at, end = 2, len(data) - 4
     while at <= end and data[at] == 0xFF:
         marker = data[at + 1]
@@ -406,15 +403,13 @@ def _scan_jpeg(data: bytes) -> _JpegHeader:
         if marker == 0xE1 and not exif and data.startswith(b"Exif\0", body):
             exif = data[body:at]
         elif marker == 0xE2 and data.startswith(b"ICC_PROFILE\0", body):
-            profile[data[body + 12] if body + 12 < at else 0] = data[body + 14 : at]
-        elif marker == 0xEE and data.startswith(b"Adobe", body):
-            adobe = True
+            profile[data[body + 12 : body + 13]] = data[body + 14 : at]
         elif marker in _FRAMES and frame is None and body + 6 <= len(data):
             frame = struct.unpack_from(">HHB", data, body + 1)
     if frame is None:
         raise BadImageError("truncated or corrupt JPEG: no frame header")
     chunks = b"".join(profile[number] for number in sorted(profile))
-    return _JpegHeader(*frame, exif, chunks or None, adobe)
+    return _JpegHeader(*frame, exif, chunks or None)
 
 
 # ---- Everything else, through Pillow ----
@@ -500,9 +495,7 @@ def _decoding(kind: str) -> Iterator[None]:
 def _to_rgb_or_cmyk(image: Image.Image) -> Pixels:
     """Returns the pixels of a loaded image in 8 bits, with anything transparent over white."""
     if image.mode.startswith("I;16"):
-        # The high byte, as Pillow does for 16-bit colour; its convert() would clip at 255.
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
-        return cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB)
+        return _grey16_to_rgb(image)
     if image.mode == "CMYK":
         return np.asarray(image)
     if image.has_transparency_data or image.mode in ("RGBa", "La"):
@@ -511,7 +504,23 @@ def _to_rgb_or_cmyk(image: Image.Image) -> Pixels:
         return np.asarray(Image.alpha_composite(white, image).convert("RGB"))
     if image.mode in ("1", "L", "P", "RGB", "RGBX", "YCbCr"):
         return np.asarray(image.convert("RGB"))
-    raise BadImageError(f"pixels of mode {image.mode} (unknown range) are not supported")
+    raise BadImageError(
+        f"pixels of Pillow's mode {image.mode} have no known range; save them as 8-bit RGB or grey"
+    )
+
+
+def _grey16_to_rgb(image: Image.Image) -> Pixels:
+    """Returns the high byte, as Pillow does for 16-bit colour; its convert() would clip at 255."""
+    values, shift = np.asarray(image), 8
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        shift = image.tag_v2[258][0] - 8  # BitsPerSample: 12 or 16
+    grey = (values >> shift).astype(np.uint8)
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2[262] == 0:
+        grey = 255 - grey  # WhiteIsZero, which Pillow heeds up to 8 bits
+    if "transparency" in image.info:
+        grey[values == image.info["transparency"]] = 255
+    rgb: Pixels = cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB)
+    return rgb
 
 
 # ---- Orientation and colours ----
@@ -547,31 +556,36 @@ def _convert_colors(pixels: Pixels, profile: bytes | None) -> Pixels:
     """Returns RGB pixels, in sRGB if a usable profile says what they are in."""
     mode = "RGB" if pixels.shape[2] == 3 else "CMYK"
     transform = _srgb_transform(profile, mode) if profile else None
-    if transform is not None:
-        return np.asarray(transform.apply(Image.fromarray(pixels, mode)))
-    if mode == "RGB":
+    if transform is None and mode == "RGB":
         return pixels
-    return np.asarray(Image.fromarray(pixels, mode).convert("RGB"))
+    image = Image.frombytes(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
+    return np.asarray(image.convert("RGB") if transform is None else transform.apply(image))
 
 
 @functools.lru_cache(maxsize=32)
 def _srgb_transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """Returns the way to sRGB; None if there is none, or nothing to do.
+    """Returns the way to sRGB; None if the profile is broken, not of this mode, or sRGB itself.
 
-    Little CMS works on a copy of a transform's cache, so threads can share the transform.
+    Threads can share it: Little CMS works on a copy of a transform's cache.
     """
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         if source.profile.xcolor_space.strip() != mode:
             return None
-        if mode == "RGB" and "sRGB" in (source.profile.profile_description or ""):
-            return None
-        return ImageCms.ImageCmsTransform(source, _SRGB, mode, "RGB")
+        transform = ImageCms.ImageCmsTransform(source, _SRGB, mode, "RGB")
     except (ImageCms.PyCMSError, OSError, ValueError):
         return None
+    if mode == "RGB":
+        # What a profile does says whether it is sRGB. Its name does not: "sRGB-elle-V4-g10" is
+        # linear, and "c2" is sRGB.
+        moved = cv2.absdiff(np.asarray(transform.apply(Image.fromarray(_CUBE))), _CUBE)
+        if moved.max() <= 2:
+            return None
+    return transform
 
 
 _SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+_CUBE = np.indices((18, 18, 18), np.uint8).reshape(3, 18, -1).transpose(1, 2, 0) * np.uint8(15)
 
 
 # ---- Encoding ----
@@ -581,11 +595,12 @@ def _encode(pixels: Pixels, spec: ImageSpec) -> bytes:
     pixels = np.ascontiguousarray(pixels)
     if spec.encode_format == "png":
         _, encoded = cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))
-        return encoded.tobytes()
+        return bytes(encoded)
     # 4:4:4 instead of 4:2:0 decodes 30% slower in training.
-    return simplejpeg.encode_jpeg(
+    jpeg: bytes = simplejpeg.encode_jpeg(
         pixels, quality=spec.encode_quality, colorspace="RGB", colorsubsampling="420"
     )
+    return jpeg
 
 
 def _channel_sums(pixels: Pixels) -> ChannelSums:

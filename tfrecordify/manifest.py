@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,15 @@ FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 LABELS = "labels.txt"
 ERRORS = "errors.jsonl"
+_SEAL = b',\n "checksum": "'
 
 
 class ManifestError(ValueError):
-    """dataset.json is absent, damaged or of a later version; one line that says what to do."""
+    """dataset.json is absent or cannot be trusted; one line that says what to do."""
+
+
+class DamagedError(ManifestError):
+    """A file was edited, cut short, or damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +47,13 @@ class Split:
     examples: int
     rejected: int
     """Images of this split that are in errors.jsonl instead of a shard."""
-    class_counts: tuple[int, ...]
+    class_counts: Sequence[int]
     """Examples of each class, by label number; empty when the split is unlabelled."""
-    mean: tuple[float, float, float] | None
+    mean: Sequence[float] | None
     """Mean of the red, green and blue channel over all pixels, 0..255; None without examples."""
-    std: tuple[float, float, float] | None
+    std: Sequence[float] | None
     """Standard deviation of each channel, 0..255; None without examples."""
-    shards: tuple[Shard, ...]
+    shards: Sequence[Shard]
 
     @property
     def labelled(self) -> bool:
@@ -69,12 +75,16 @@ class Manifest:
     """Hash of the settings and of the listed images: equal fingerprints, equal bytes."""
     settings: Mapping[str, Any]
     """The settings of the conversion that shape its bytes."""
-    image_shape: tuple[int | None, int | None, int]
+    image_shape: Sequence[int | None]
     """(height, width, 3) in pixels; None where images differ."""
     features: Mapping[str, str]
     """Kind of each feature: bytes, int64 or float, with [] behind it for a list of any length."""
-    label_names: tuple[str, ...]
+    label_names: Sequence[str]
     """Name of each label number; empty when unlabelled."""
+    files: Mapping[str, str]
+    """SHA-256 of the other files of the dataset: the labels and the list of rejected images."""
+    skipped: Mapping[str, int]
+    """Files of the input that are no images, by kind: "hidden" or a suffix."""
     splits: Mapping[str, Split]
 
     @property
@@ -101,10 +111,44 @@ class Manifest:
         """Encodes the manifest, the same bytes for the same content.
 
         Returns:
-            UTF-8 JSON with a newline at the end.
+            Sealed JSON.
         """
-        content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
-        return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+        return seal({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
+
+
+def seal(content: Mapping[str, Any]) -> bytes:
+    """Encodes JSON whose last entry is a checksum of all before it.
+
+    Args:
+        content: what to encode.
+
+    Returns:
+        JSON in ASCII, indented, with a newline at the end.
+    """
+    body = json.dumps(content, indent=1).removesuffix("\n}").encode() + _SEAL
+    return body + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def unseal(data: bytes, *, path: str) -> dict[str, Any]:
+    """Decodes sealed JSON; not one bit of it can have changed.
+
+    Args:
+        data: from `seal`.
+        path: where it is from, for the error message.
+
+    Returns:
+        What was sealed.
+
+    Raises:
+        DamagedError: when it is not as it was sealed.
+    """
+    body, mark, _ = data.rpartition(_SEAL)
+    body += mark
+    if not mark or data != body + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n':
+        raise DamagedError(f"{path} is damaged or was edited; convert again, or restore it")
+    content: dict[str, Any] = json.loads(data)
+    del content["checksum"]
+    return content
 
 
 def parse(data: bytes, *, path: str = MANIFEST) -> Manifest:
@@ -118,26 +162,20 @@ def parse(data: bytes, *, path: str = MANIFEST) -> Manifest:
         The manifest.
 
     Raises:
-        ManifestError: when it is no manifest, of a later version, or its counts disagree.
+        ManifestError: when it is damaged, or of a later version.
     """
-    try:
-        content = json.loads(data)
-        version = content.pop("format_version")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ManifestError(
-            f"{path} is not a tfrecordify manifest; was it edited or cut short? ({error})"
-        ) from None
+    content = unseal(data, path=path)
+    version = content.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise ManifestError(
             f"{path} has format version {version}, this tfrecordify reads {FORMAT_VERSION}: "
             "upgrade with pip install -U tfrecordify"
         )
-    try:
-        manifest = _from_content(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ManifestError(f"{path} is damaged: {error!r}") from None
-    _check_counts(manifest, path)
-    return manifest
+    splits = {
+        name: Split(**split | {"shards": tuple(Shard(**shard) for shard in split["shards"])})
+        for name, split in content.pop("splits").items()
+    }
+    return Manifest(**content, splits=splits)
 
 
 def load(dataset: str) -> Manifest:
@@ -194,33 +232,3 @@ def channel_mean_and_std(
         for total, square in zip(sums, squares, strict=True)
     )
     return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
-
-
-def _from_content(content: dict[str, Any]) -> Manifest:
-    splits = {
-        name: Split(
-            examples=int(split["examples"]),
-            rejected=int(split["rejected"]),
-            class_counts=tuple(split["class_counts"]),
-            mean=split["mean"] and tuple(split["mean"]),
-            std=split["std"] and tuple(split["std"]),
-            shards=tuple(Shard(**shard) for shard in split["shards"]),
-        )
-        for name, split in content.pop("splits").items()
-    }
-    return Manifest(
-        splits=splits,
-        image_shape=tuple(content.pop("image_shape")),
-        label_names=tuple(content.pop("label_names")),
-        **content,
-    )
-
-
-def _check_counts(manifest: Manifest, path: str) -> None:
-    for name, split in manifest.splits.items():
-        in_shards = sum(shard.examples for shard in split.shards)
-        if in_shards != split.examples:
-            raise ManifestError(
-                f"{path} is damaged: split {name} has {split.examples} examples, "
-                f"its shards {in_shards}"
-            )

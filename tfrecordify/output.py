@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -15,8 +16,11 @@ from tfrecordify.manifest import (
     Manifest,
     Split,
     channel_mean_and_std,
+    seal,
+    unseal,
 )
 from tfrecordify.planning import Plan
+from tfrecordify.progress import PROGRESS
 from tfrecordify.shards import SIDECARS, ShardInfo, sum_channels
 
 _PLAN = "plan.json"
@@ -57,7 +61,8 @@ def claim(plan: Plan, output: str, *, overwrite: str | None = None) -> Plan:
         claimed = None
     storage.remove_stale(output)
     if claimed is None:
-        storage.write(path, json.dumps(_claim_of(plan, overwrite), indent=2).encode())
+        storage.write(path, seal(_claim_of(plan, overwrite)))
+    PROGRESS.total = plan.images
     return plan
 
 
@@ -76,13 +81,16 @@ def finish(infos: Iterable[ShardInfo], plan: Plan, output: str) -> Manifest:
         StorageError: when the output cannot be written.
     """
     by_split: dict[str, list[ShardInfo]] = {name: [] for name in plan.splits}
-    for info in sorted(infos, key=lambda info: info.index):
+    for info in sorted(infos, key=lambda info: info.number):
         by_split[info.split].append(info)
     rejected = sorted(line for infos in by_split.values() for i in infos for line in i.rejected)
-    lines = (json.dumps(line._asdict(), ensure_ascii=False) + "\n" for line in rejected)
-    storage.write(storage.join(output, ERRORS), "".join(lines).encode(errors="backslashreplace"))
-    names = "".join(f"{name}\n" for name in plan.label_names)
-    storage.write(storage.join(output, LABELS), names.encode(errors="backslashreplace"))
+    files = {
+        LABELS: "".join(f"{name}\n" for name in plan.label_names),
+        ERRORS: "".join(json.dumps(line._asdict()) + "\n" for line in rejected),
+    }
+    contents = {name: text.encode(errors="backslashreplace") for name, text in files.items()}
+    for name, content in contents.items():
+        storage.write(storage.join(output, name), content)
     image = plan.settings.image
     manifest = Manifest(
         name=plan.settings.name,
@@ -91,6 +99,8 @@ def finish(infos: Iterable[ShardInfo], plan: Plan, output: str) -> Manifest:
         image_shape=(*(image.size if image.fixed_size else (None, None)), 3),
         features=plan.features,
         label_names=plan.label_names,
+        files={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
+        skipped=plan.skipped,
         splits={name: _split(infos, plan) for name, infos in by_split.items()},
     )
     storage.write(storage.join(output, MANIFEST), manifest.to_json())
@@ -124,8 +134,7 @@ def _claim_of(plan: Plan, run: str | None) -> dict[str, Any]:
 def _read_claim(path: str) -> dict[str, Any] | None:
     if storage.stat(path) is None:
         return None
-    claimed: dict[str, Any] = json.loads(storage.read(path))
-    return claimed
+    return unseal(storage.read(path), path=path)
 
 
 def _refuse_other(plan: Plan, claimed: dict[str, Any], output: str) -> None:

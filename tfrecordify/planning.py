@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ class Settings:
     """Shards of each split; None leaves it to shard_size."""
     shard_size: int = 128_000_000
     """Bytes of a full shard."""
-    compression: str = "gzip"
+    compression: records.Compression = "gzip"
     compression_level: int = 0
     label_names: tuple[str, ...] = ()
     """Fixed order of the labels; empty for sorted order."""
@@ -102,7 +103,7 @@ class ShardId(NamedTuple):
     """A shard of a split, counted from 0."""
 
     split: str
-    index: int
+    number: int
 
 
 def rank_hash(source: Source, seed: int) -> int:
@@ -134,11 +135,9 @@ def split_of(source: Source, settings: Settings) -> str:
         return next(iter(settings.splits))
     unit = _bytes(source.key if source.group is None else source.group)
     place = hash64(unit, salt=b"split %d" % settings.seed) / 2**64
-    for split, share in settings.splits.items():
-        place -= share
-        if place < 0:
-            break
-    return split
+    bounds = itertools.accumulate(settings.splits.values())
+    inside = (split for split, bound in zip(settings.splits, bounds, strict=True) if place < bound)
+    return next(inside, list(settings.splits)[-1])
 
 
 @dataclass(kw_only=True)
@@ -155,6 +154,21 @@ class SplitSurvey:
     def images(self) -> int:
         """Number of images."""
         return int(self.buckets.sum())
+
+    def add(self, image: Source, bucket: int) -> None:
+        """Counts an image.
+
+        Args:
+            image: the image.
+            bucket: top bits of its rank hash.
+        """
+        self.buckets[bucket] += 1
+        self.bytes += max(image.size, 0)
+        if image.label is not None:
+            self.labels[image.label] += 1
+        else:
+            self.unlabelled += 1
+            self.first_unlabelled = min(self.first_unlabelled or image.key, image.key)
 
     def merge(self, other: SplitSurvey) -> None:
         """Adds what another survey saw of this split.
@@ -189,11 +203,11 @@ class Survey:
         """Number of images listed."""
         return sum(split.images for split in self.splits.values())
 
-    def add(self, items: Iterable[Source | Skipped]) -> Survey:
-        """Counts listed images and skipped files.
+    def add(self, item: Source | Skipped) -> Survey:
+        """Counts a listed image or the skipped files of a kind.
 
         Args:
-            items: from `Input.list_part`.
+            item: from `Input.list_part`.
 
         Returns:
             This survey.
@@ -201,32 +215,20 @@ class Survey:
         Raises:
             PlanError: when a column changes its type.
         """
-        fresh = []
-        for item in items:
-            if isinstance(item, Skipped):
-                self.skipped[item.kind] += item.count
-                continue
-            rank = rank_hash(item, self.settings.seed)
-            name = split_of(item, self.settings)
-            split = self.splits.get(name)
-            if split is None:
-                split = self.splits[name] = SplitSurvey()
-            split.buckets[rank >> _BUCKET_SHIFT] += 1
-            split.bytes += max(item.size, 0)
-            if item.label is not None:
-                split.labels[item.label] += 1
-            else:
-                split.unlabelled += 1
-                split.first_unlabelled = min(split.first_unlabelled or item.key, item.key)
-            self.inputs = (self.inputs + _identity(item)) % 2**128
-            for column, value in item.extra.items():
-                self._add_column(column, _kind_of(column, value), 1)
-            if len(self.sample) < SAMPLE or rank <= self.sample[-1][0]:
-                fresh.append((rank, item))
-                if len(fresh) >= SAMPLE:
-                    self._keep_smallest(fresh)
-                    fresh = []
-        self._keep_smallest(fresh)
+        if isinstance(item, Skipped):
+            self.skipped[item.kind] += item.files
+            return self
+        rank = rank_hash(item, self.settings.seed)
+        name = split_of(item, self.settings)
+        split = self.splits.get(name)
+        if split is None:
+            split = self.splits[name] = SplitSurvey()
+        split.add(item, rank >> _BUCKET_SHIFT)
+        self.inputs = (self.inputs + _identity(item)) % 2**128
+        for column, value in item.extra.items():
+            self._add_column(column, _kind_of(column, value), 1)
+        if len(self.sample) < SAMPLE or rank <= self.sample[-1][0]:
+            self._keep_smallest([(rank, item)])
         return self
 
     def merge(self, other: Survey) -> Survey:
@@ -250,7 +252,7 @@ class Survey:
         self.skipped += other.skipped
         return self
 
-    def _keep_smallest(self, fresh: Sequence[tuple[int, Source]]) -> None:
+    def _keep_smallest(self, fresh: list[tuple[int, Source]]) -> None:
         def order(pair: tuple[int, Source]) -> tuple[int, str]:
             return pair[0], pair[1].key
 
@@ -285,17 +287,17 @@ class SplitPlan:
         first, last = int(self.starts[bucket]), int(self.starts[bucket + 1]) - 1
         return range(self._shard_of_rank(first), self._shard_of_rank(last) + 1)
 
-    def ranks(self, index: int) -> range:
+    def ranks(self, number: int) -> range:
         """The ranks that a shard holds; shards differ by one at the most.
 
         Args:
-            index: the shard's number.
+            number: the shard's number.
 
         Returns:
             Ranks in the order of the shard.
         """
-        begin = self.images * index // self.num_shards
-        return range(begin, self.images * (index + 1) // self.num_shards)
+        begin = self.images * number // self.num_shards
+        return range(begin, self.images * (number + 1) // self.num_shards)
 
     def _shard_of_rank(self, rank: int) -> int:
         return ((rank + 1) * self.num_shards - 1) // self.images
@@ -309,6 +311,8 @@ class Plan:
     fingerprint: str
     splits: Mapping[str, SplitPlan]
     label_names: tuple[str, ...]
+    skipped: Mapping[str, int]
+    """Files of the input that are no images, by kind."""
     features: Mapping[str, str]
     """Kind of each feature; of `label` where any split is labelled."""
 
@@ -321,12 +325,12 @@ class Plan:
     def shards(self) -> list[ShardId]:
         """All shards, in order."""
         return [
-            ShardId(name, index)
+            ShardId(name, number)
             for name, split in self.splits.items()
-            for index in range(split.num_shards)
+            for number in range(split.num_shards)
         ]
 
-    def shards_for(self, item: Source | Skipped) -> list[tuple[ShardId, Source]]:
+    def shards_for(self, item: Source | Skipped) -> list[tuple[tuple[str, int], Source]]:
         """Sends an image to its shard, and to each neighbour that needs it to find its ranks.
 
         Args:
@@ -339,7 +343,7 @@ class Plan:
             return []
         name = split_of(item, self.settings)
         bucket = rank_hash(item, self.settings.seed) >> _BUCKET_SHIFT
-        return [(ShardId(name, i), item) for i in self.splits[name].shards_of_bucket(bucket)]
+        return [((name, i), item) for i in self.splits[name].shards_of_bucket(bucket)]
 
     def in_order(self, shard: ShardId, sources: Iterable[Source]) -> list[Source]:
         """Puts what was sent to a shard in order, and leaves out what belongs to its neighbours.
@@ -352,19 +356,17 @@ class Plan:
             The shard's images in the order of its records.
 
         Raises:
-            PlanError: when two images have the same key, or the input changed after listing.
+            PlanError: when the input changed while it was listed.
         """
-        ordered = sorted((rank_hash(s, self.settings.seed), s.key, s) for s in sources)
-        for (_, key, _), (_, following, _) in zip(ordered, ordered[1:], strict=False):
-            if key == following:
-                raise PlanError(f"two images have the key {key}; give each its own name")
+        ranked = ((rank_hash(source, self.settings.seed), source) for source in sources)
+        ordered = sorted(ranked, key=lambda pair: (pair[0], pair[1].key))
         split = self.splits[shard.split]
-        ranks = split.ranks(shard.index)
+        ranks = split.ranks(shard.number)
         first_rank = int(split.starts[ordered[0][0] >> _BUCKET_SHIFT])
         own = ordered[ranks.start - first_rank : ranks.stop - first_rank]
         if len(own) != len(ranks):
             raise PlanError("the input changed while it was listed; run the conversion again")
-        return [source for _, _, source in own]
+        return [source for _, source in own]
 
     def file_name(self, shard: ShardId) -> str:
         """Name of a shard's file.
@@ -375,7 +377,7 @@ class Plan:
         Returns:
             NAME-train-00000-of-00016.tfrecord.gz, or as TensorFlow Datasets names plain ones.
         """
-        number = f"{shard.index:05d}-of-{self.splits[shard.split].num_shards:05d}"
+        number = f"{shard.number:05d}-of-{self.splits[shard.split].num_shards:05d}"
         stem = f"{self.settings.name}-{shard.split}"
         if self.settings.compression == "gzip":
             return f"{stem}-{number}.tfrecord.gz"
@@ -410,6 +412,7 @@ def make_plan(survey: Survey, mean_record_bytes: float) -> Plan:
         fingerprint=_fingerprint(survey),
         splits=splits,
         label_names=_label_names(survey),
+        skipped=dict(sorted(survey.skipped.items())),
         features=_features(survey),
     )
 
@@ -472,20 +475,7 @@ def _features(survey: Survey) -> dict[str, str]:
 
 def _skipped_note(survey: Survey) -> str:
     total = sum(survey.skipped.values())
-    return f" among {total} files ({describe_skipped(survey.skipped)})" if total else ""
-
-
-def describe_skipped(skipped: Mapping[str, int]) -> str:
-    """What was skipped, for people.
-
-    Args:
-        skipped: number of files by kind.
-
-    Returns:
-        Such as "3 .txt, 1 hidden".
-    """
-    by_count = sorted(skipped.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{count} {kind}" for kind, count in by_count)
+    return f" among {total} files ({', '.join(sorted(survey.skipped))})" if total else ""
 
 
 def _fingerprint(survey: Survey) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tfrecordify import records, storage
 from tfrecordify.images import BadImageError, ChannelSums, convert_image
-from tfrecordify.manifest import Shard
+from tfrecordify.manifest import DamagedError, Shard, seal, unseal
 from tfrecordify.planning import Plan, ShardId, Survey, make_plan
 from tfrecordify.progress import PROGRESS
 from tfrecordify.sources import Source
@@ -55,7 +54,7 @@ class ShardInfo:
     """A finished shard: what its sidecar holds and the manifest is made from."""
 
     split: str
-    index: int
+    number: int
     shard: Shard
     class_counts: Mapping[int, int]
     channels: ChannelSums
@@ -65,34 +64,39 @@ class ShardInfo:
         """Encodes the sidecar.
 
         Returns:
-            JSON, which `from_json` reads.
+            Sealed JSON, which `from_json` reads.
         """
-        content = dataclasses.asdict(self) | {"rejected": [r._asdict() for r in self.rejected]}
-        return json.dumps(content).encode()
+        return seal(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, data: bytes) -> ShardInfo:
+    def from_json(cls, data: bytes, *, path: str) -> ShardInfo:
         """Decodes a sidecar.
 
         Args:
             data: from `to_json`.
+            path: where it is from, for the error message.
 
         Returns:
             The finished shard.
+
+        Raises:
+            DamagedError: when it is not as it was written.
         """
-        content: dict[str, Any] = json.loads(data)
+        content = unseal(data, path=path)
         pixels, sums, squares = content["channels"]
         return cls(
             split=content["split"],
-            index=content["index"],
+            number=content["number"],
             shard=Shard(**content["shard"]),
             class_counts={int(label): n for label, n in content["class_counts"].items()},
             channels=ChannelSums(pixels, tuple(sums), tuple(squares)),
-            rejected=tuple(Rejected(**line) for line in content["rejected"]),
+            rejected=tuple(Rejected(*line) for line in content["rejected"]),
         )
 
 
-def write_shard(shard: ShardId, sources: Iterable[Source], *, plan: Plan, output: str) -> ShardInfo:
+def write_shard(
+    shard: ShardId, sources: Iterable[Source], *, plan: Plan, root: str, output: str
+) -> ShardInfo:
     """Converts the images of a shard and publishes it, unless an earlier run has.
 
     The sidecar is written before the shard gets its final name, so a shard under its final name
@@ -102,6 +106,7 @@ def write_shard(shard: ShardId, sources: Iterable[Source], *, plan: Plan, output
         shard: which shard.
         sources: what the plan sent to it, in any order.
         plan: where each image goes.
+        root: what the images' keys are relative to.
         output: folder of the dataset.
 
     Returns:
@@ -123,13 +128,13 @@ def write_shard(shard: ShardId, sources: Iterable[Source], *, plan: Plan, output
         with records.RecordWriter(
             file, compression=settings.compression, level=settings.compression_level
         ) as writer:
-            for outcome in convert_all(plan.in_order(shard, sources), plan):
+            for outcome in convert_all(plan.in_order(shard, sources), plan, root=root):
                 if isinstance(outcome, Converted):
                     writer.write(outcome.framed)
                 tally.add(outcome)
         info = ShardInfo(
             split=shard.split,
-            index=shard.index,
+            number=shard.number,
             shard=Shard(
                 file=plan.file_name(shard),
                 examples=tally.examples,
@@ -158,12 +163,15 @@ def sidecar_path(output: str, plan: Plan, shard: ShardId) -> str:
     return storage.join(output, SIDECARS, plan.file_name(shard) + ".json")
 
 
-def convert_all(sources: Iterable[Source], plan: Plan) -> Iterator[Converted | Rejected]:
+def convert_all(
+    sources: Iterable[Source], plan: Plan, *, root: str
+) -> Iterator[Converted | Rejected]:
     """Reads and converts images on all cores, in order.
 
     Args:
         sources: the images.
         plan: label numbers, features and settings.
+        root: what the images' keys are relative to.
 
     Yields:
         A record or a rejection for each image.
@@ -176,15 +184,16 @@ def convert_all(sources: Iterable[Source], plan: Plan) -> Iterator[Converted | R
     def convert(loaded: tuple[Source, bytes | Rejected]) -> Converted | Rejected:
         return _convert(*loaded, plan=plan, labels=labels)
 
-    loaded = _load_ahead(sources)
+    loaded = _load_ahead(sources, root)
     return _ordered_map(_pool("convert", usable_cores()), convert, loaded, ahead=_AHEAD)
 
 
-def plan_shards(survey: Survey) -> Plan:
+def plan_shards(survey: Survey, root: str) -> Plan:
     """Plans the shards, and converts a sample of the images to know how many are needed.
 
     Args:
         survey: of all listed images.
+        root: what the images' keys are relative to.
 
     Returns:
         The plan.
@@ -196,9 +205,10 @@ def plan_shards(survey: Survey) -> Plan:
     plan = make_plan(survey, mean_record_bytes=0)
     if plan.settings.num_shards is not None:
         return plan
-    outcomes = convert_all([source for _, source in survey.sample], plan)
+    outcomes = convert_all([source for _, source in survey.sample], plan, root=root)
     sizes = [len(outcome.framed) for outcome in outcomes if isinstance(outcome, Converted)]
-    return make_plan(survey, mean_record_bytes=sum(sizes) / len(sizes)) if sizes else plan
+    mean = sum(sizes) / len(sizes) if sizes else 0
+    return make_plan(survey, mean_record_bytes=mean)
 
 
 def sum_channels(parts: Iterable[ChannelSums]) -> ChannelSums:
@@ -254,24 +264,29 @@ def _read_finished(path: str, sidecar: str) -> ShardInfo | None:
     published = storage.stat(path)
     if published is None or storage.stat(sidecar) is None:
         return None
-    info = ShardInfo.from_json(storage.read(sidecar))
+    try:
+        info = ShardInfo.from_json(storage.read(sidecar), path=sidecar)
+    except DamagedError:
+        return None
     return info if info.shard.bytes == published.size else None
 
 
-def _load_ahead(sources: Iterable[Source]) -> Iterator[tuple[Source, bytes | Rejected]]:
-    sources = list(sources)
-    threads = storage.read_threads(sources[0].path) if sources else 1
-    return _ordered_map(_pool("read", threads), _load, sources, ahead=threads)
+def _load_ahead(sources: Iterable[Source], root: str) -> Iterator[tuple[Source, bytes | Rejected]]:
+    def load(source: Source) -> tuple[Source, bytes | Rejected]:
+        return source, _load(source.key, storage.join(root, source.key))
+
+    threads = storage.read_threads(root)
+    return _ordered_map(_pool("read", threads), load, sources, ahead=threads)
 
 
-def _load(source: Source) -> tuple[Source, bytes | Rejected]:
+def _load(key: str, path: str) -> bytes | Rejected:
     try:
-        data = storage.read(source.path, max_bytes=MAX_IMAGE_BYTES + 1)
+        data = storage.read(path, max_bytes=MAX_IMAGE_BYTES + 1)
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        return source, Rejected(source.key, "read", error.strerror or str(error))
+        return Rejected(key, "read", error.strerror or str(error))
     if len(data) > MAX_IMAGE_BYTES:
-        return source, Rejected(source.key, "read", f"over {MAX_IMAGE_BYTES >> 20} MiB")
-    return source, data
+        return Rejected(key, "read", f"over {MAX_IMAGE_BYTES >> 20} MiB")
+    return data
 
 
 def _convert(
@@ -284,7 +299,7 @@ def _convert(
     except BadImageError as error:
         return Rejected(source.key, "decode", str(error))
     except Exception as error:
-        raise ConversionError(f"converting {source.path} failed: {error!r}") from error
+        raise ConversionError(f"converting {source.key} failed: {error!r}") from error
     features: dict[str, records.Value] = {
         records.IMAGE: image.data,
         records.FILENAME: source.key.encode(errors="surrogateescape"),
@@ -299,7 +314,7 @@ def _convert(
     return Converted(records.frame(records.encode_example(features)), image.channels, label)
 
 
-def _as_kind(value: Any, kind: str) -> records.Value:
+def _as_kind(value: Any, kind: str) -> Any:
     """A whole number in a column of floats is stored as one: a feature has one kind."""
     if not kind.startswith("float"):
         return value

@@ -18,10 +18,26 @@ from tfrecordify.hashing import hash64
 from tfrecordify.text import did_you_mean
 
 IMAGE_SUFFIXES = frozenset(
-    ".avif .bmp .gif .heic .heif .jfif .jpe .jpeg .jpg .png .tif .tiff .webp".split()
+    [
+        ".avif",
+        ".bmp",
+        ".gif",
+        ".heic",
+        ".heif",
+        ".jfif",
+        ".jpe",
+        ".jpeg",
+        ".jpg",
+        ".png",
+        ".tif",
+        ".tiff",
+        ".webp",
+    ]
 )
 TABLE_SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
-SPLIT_FOLDERS = frozenset("train training val valid validation dev test testing eval".split())
+SPLIT_FOLDERS = frozenset(
+    ["train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"]
+)
 LITTER = frozenset(("thumbs.db", "desktop.ini", "__macosx"))  # what file managers leave behind
 
 
@@ -33,8 +49,7 @@ class Source(NamedTuple):
     """One image to convert, before anything of it is read."""
 
     key: str
-    """Unique name: the path relative to the input, or as the table has it."""
-    path: str
+    """Unique name: the path relative to the input's root, or absolute if a table has it so."""
     size: int
     """Bytes; -1 where the table, not a listing, names the file."""
     label: str | None = None
@@ -50,7 +65,7 @@ class Skipped(NamedTuple):
     """Files of a listing that are no images: how many of a kind ("hidden" or a suffix)."""
 
     kind: str
-    count: int
+    files: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +91,17 @@ class Input:
     """Top-level folders that are splits, when all of them are."""
     has_splits: bool = False
 
-    def parts(self) -> list[str]:
+    def parts(self) -> list[storage.Part]:
         """What can be listed independently.
 
         Returns:
-            Arguments for `list_part`.
+            Arguments for `list_part`; a single one where there is no folder to divide.
         """
-        if self.table is not None:
-            return [self.table]
-        return [self.pattern] if self.pattern is not None else storage.list_parts(self.root)
+        if self.table is None and self.pattern is None:
+            return storage.list_parts(self.root)
+        return [storage.Part(self.root)]
 
-    def list_part(self, part: str) -> Iterator[Source | Skipped]:
+    def list_part(self, part: storage.Part) -> Iterator[Source | Skipped]:
         """Lists the images of one part.
 
         Args:
@@ -101,8 +116,9 @@ class Input:
         """
         if self.table is not None:
             return _from_table(self.table, self.columns)
-        files = storage.list_files(part) if self.pattern is None else storage.glob_files(part)
-        return self._from_files(files)
+        if self.pattern is not None:
+            return self._from_files(storage.glob_files(self.pattern))
+        return self._from_files(storage.list_files(part))
 
     def _from_files(self, files: Iterable[storage.File]) -> Iterator[Source | Skipped]:
         start = len(self.root.rstrip("/")) + 1
@@ -114,7 +130,7 @@ class Input:
                 skipped[kind] = skipped.get(kind, 0) + 1
                 continue
             split, inside = key.split("/", 1) if self.split_folders else (None, key)
-            yield Source(key, path, size, posixpath.dirname(inside) or None, split)
+            yield Source(key, size, posixpath.dirname(inside) or None, split)
         for kind, count in sorted(skipped.items()):
             yield Skipped(kind, count)
 
@@ -192,7 +208,6 @@ def _recognise_table(path: str, columns: Columns) -> Input:
 
 
 def _from_table(path: str, columns: Columns) -> Iterator[Source]:
-    root = posixpath.dirname(path) or "."
     hashes = array("Q")
     roles = {columns.path, columns.label, columns.split}
     for number, row in enumerate(_rows(path), 1):
@@ -205,7 +220,6 @@ def _from_table(path: str, columns: Columns) -> Iterator[Source]:
         hashes.append(hash64(key.encode(errors="surrogateescape")))
         yield Source(
             key=key,
-            path=key if storage.is_remote(key) or key.startswith("/") else storage.join(root, key),
             size=-1,
             label=_text(row.get(columns.label)),
             split=_text(row.get(columns.split)),

@@ -6,16 +6,16 @@ line that says what to do next: a `StorageError`, or FileNotFoundError where one
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import re
-import secrets
-import stat as stat_module
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
-from typing import BinaryIO, NamedTuple, cast
+from itertools import pairwise
+from typing import BinaryIO, Protocol
+
+from tfrecordify import local
+from tfrecordify.local import File, Part, StorageError
 
 __all__ = [
     "File",
@@ -39,38 +39,7 @@ __all__ = [
 ]
 
 
-class StorageError(OSError):
-    """Storage that cannot be used as asked; the message is one line and says what to do next."""
-
-
-class File(NamedTuple):
-    """A file as it was listed.
-
-    Attributes:
-        path: Local path or ``gs://`` address.
-        size: Bytes.
-    """
-
-    path: str
-    size: int
-
-
-class Part(NamedTuple):
-    """A range of the files below a folder, to be listed on its own.
-
-    Attributes:
-        root: The folder.
-        start: First name of the range, relative to the root; "" for the beginning.
-        end: The name before which the range ends; "" for no end.
-    """
-
-    root: str
-    start: str = ""
-    end: str = ""
-
-    def holds(self, name: str) -> bool:
-        """Tell whether a name, relative to the root, lies in the range."""
-        return self.start <= name and (not self.end or name < self.end)
+_MAX_PARTS = 1000  # more are not listed faster, and each costs a request
 
 
 def is_remote(path: str) -> bool:
@@ -81,7 +50,7 @@ def is_remote(path: str) -> bool:
 def join(root: str, *parts: str) -> str:
     """Join path parts; an absolute part or a ``gs://`` part starts anew."""
     for part in parts:
-        if is_remote(part) or os.path.isabs(part):
+        if is_remote(part) or part.startswith("/"):
             root = part
         elif is_remote(root):
             root = f"{root.rstrip('/')}/{part}"
@@ -108,13 +77,11 @@ def list_folders(root: str) -> tuple[list[str], bool]:
     Raises:
         StorageError: The folder is missing or cannot be read.
     """
-    names = _local_names(root)
-    folders = sorted(name[:-1] for name in names if name.endswith("/"))
-    return folders, any(not name.startswith(".") for name in names if not name.endswith("/"))
+    return _half(root).list_folders(root)
 
 
 def list_parts(root: str) -> list[Part]:
-    """Cut a folder into ranges of names that can be listed at the same time, one per sub-folder.
+    """Cut a folder into ranges of names that can be listed at the same time.
 
     Args:
         root: A folder.
@@ -126,8 +93,8 @@ def list_parts(root: str) -> list[Part]:
         StorageError: The folder is missing or cannot be read.
     """
     starts = sorted(f"{name}/" for name in list_folders(root)[0])
-    bounds = ["", *starts[1:], ""]
-    return [Part(root, start, end) for start, end in zip(bounds, bounds[1:])]  # noqa: B905
+    step = -(-len(starts) // _MAX_PARTS) or 1
+    return [Part(root, *bounds) for bounds in pairwise(["", *starts[step::step], ""])]
 
 
 def list_files(root: str | Part) -> Iterator[File]:
@@ -146,7 +113,7 @@ def list_files(root: str | Part) -> Iterator[File]:
         StorageError: The folder is missing, one below it cannot be read, or links go in a loop.
     """
     part = Part(root) if isinstance(root, str) else root
-    yield from _walk(part.root, part.holds)
+    yield from _half(part.root).list_files(part)
 
 
 def glob_files(pattern: str) -> Iterator[File]:
@@ -161,9 +128,9 @@ def glob_files(pattern: str) -> Iterator[File]:
     Raises:
         StorageError: As for `list_files`, for the folder before the first wildcard.
     """
-    base, parts = _split_pattern(pattern)
-    skip = len(join(base, ""))
-    for file in _walk(base, _leads(parts)):
+    root, parts = _split_pattern(pattern)
+    skip = len(join(root, ""))
+    for file in _half(root).glob_files(root, parts):
         if _matches(file.path[skip:].split("/"), parts):
             yield file
 
@@ -180,12 +147,7 @@ def stat(path: str) -> File | None:
     Raises:
         StorageError: It cannot be told, for want of permission or a connection.
     """
-    with _explained(path):
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    return File(path, status.st_size) if stat_module.S_ISREG(status.st_mode) else None
+    return _half(path).stat(path)
 
 
 def read(path: str, *, max_bytes: int | None = None) -> bytes:
@@ -202,8 +164,7 @@ def read(path: str, *, max_bytes: int | None = None) -> bytes:
         FileNotFoundError: There is no such file (any more).
         StorageError: It cannot be read.
     """
-    with _explained(path, missing=FileNotFoundError), open(path, "rb", buffering=0) as file:
-        return cast(bytes, file.read(-1 if max_bytes is None else max_bytes))
+    return _half(path).read(path, max_bytes)
 
 
 def open_read(path: str) -> AbstractContextManager[BinaryIO]:
@@ -219,8 +180,7 @@ def open_read(path: str) -> AbstractContextManager[BinaryIO]:
         FileNotFoundError: There is no such file (any more).
         StorageError: It cannot be read.
     """
-    with _explained(path, missing=FileNotFoundError):
-        return open(path, "rb")
+    return _half(path).open_read(path)
 
 
 def publish(path: str) -> AbstractContextManager[BinaryIO]:
@@ -239,7 +199,7 @@ def publish(path: str) -> AbstractContextManager[BinaryIO]:
     Raises:
         StorageError: The folder is missing or cannot be written to, or the disk is full.
     """
-    return _publish_local(path)
+    return _half(path).publish(path)
 
 
 def write(path: str, data: bytes) -> None:
@@ -257,8 +217,7 @@ def remove(path: str) -> None:
     Raises:
         StorageError: It cannot be removed.
     """
-    with _explained(path), suppress(FileNotFoundError):
-        os.remove(path)
+    _half(path).remove(path)
 
 
 def remove_stale(root: str) -> None:
@@ -270,11 +229,7 @@ def remove_stale(root: str) -> None:
     Raises:
         StorageError: It cannot be read, or they cannot be removed.
     """
-    if not os.path.isdir(root):
-        return
-    for name in _local_names(root):
-        if _TEMPORARY.fullmatch(name):
-            remove(join(root, name))
+    _half(root).remove_stale(root)
 
 
 def make_folder(path: str) -> None:
@@ -286,95 +241,34 @@ def make_folder(path: str) -> None:
     Raises:
         StorageError: It cannot be made, or not be written to.
     """
-    with _explained(path):
-        os.makedirs(path, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "", path)
+    _half(path).make_folder(path)
 
 
-_TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{16}", re.DOTALL)
+class _Half(Protocol):
+    """What is done one way on local disks and another on gs://: a module each."""
 
-_ADVICE = {
-    errno.EACCES: "permission denied: change its owner or mode, or choose another",
-    errno.EDQUOT: "the disk quota is used up: free some space, or choose another folder",
-    errno.EEXIST: "a file of that name is in the way: remove it, or choose another folder",
-    errno.EISDIR: "this is a folder, not a file: choose another name",
-    errno.ELOOP: "symbolic links go in a loop: remove one of them",
-    errno.ENAMETOOLONG: "the name is too long for the file system: choose a shorter one",
-    errno.ENOENT: "no such file or folder: check the path",
-    errno.ENOSPC: "the disk is full: free some space, or choose a folder on another disk",
-    errno.ENOTDIR: "a file stands where a folder is needed: check the path",
-    errno.EPERM: "permission denied: change its owner or mode, or choose another",
-    errno.EROFS: "the file system is read-only: choose another folder",
-}
+    def list_folders(self, root: str) -> tuple[list[str], bool]: ...
+    def list_files(self, part: Part) -> Iterator[File]: ...
+    def glob_files(self, root: str, pattern: Sequence[str]) -> Iterator[File]: ...
+    def stat(self, path: str) -> File | None: ...
+    def read(self, path: str, max_bytes: int | None) -> bytes: ...
+    def open_read(self, path: str) -> BinaryIO: ...
+    def publish(self, path: str) -> AbstractContextManager[BinaryIO]: ...
+    def remove(self, path: str) -> None: ...
+    def remove_stale(self, root: str) -> None: ...
+    def make_folder(self, path: str) -> None: ...
 
 
-def _line(path: str, advice: str) -> str:
-    """One line about a path, whatever characters are in it."""
-    return f"{path if path.isprintable() else ascii(path)}: {advice}"
-
-
-@contextmanager
-def _explained(path: str, *, missing: type[OSError] = StorageError) -> Iterator[None]:
-    """Turn an error of the operating system into a line that says what to do next."""
+def _half(path: str) -> _Half:
+    """The module that knows the storage of a path; that of gs:// needs an extra to be installed."""
+    if not is_remote(path):
+        return local
     try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        kind = missing if error.errno == errno.ENOENT else StorageError
-        advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
-        if "://" in path:
-            advice = "no storage is known by that scheme: give a local path or gs://bucket/name"
-        raise kind(_line(path, advice)) from error
-
-
-def _local_names(folder: str) -> list[str]:
-    """The sorted names in a folder, those of sub-folders with a slash at the end.
-
-    The slash makes a walk in this order yield paths in the order of their bytes. Names alone are
-    kept, since a million os.DirEntry take 300 MB.
-    """
-    with _explained(folder), os.scandir(folder or ".") as entries:
-        return sorted(f"{e.name}/" if _is_folder(e) else e.name for e in entries)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with _explained(entry.path):
-        return entry.is_dir()
-
-
-def _walk(
-    folder: str,
-    wanted: Callable[[str], bool],
-    above: tuple[tuple[int, int], ...] = (),
-    at: str = "",
-) -> Iterator[File]:
-    """List the regular files below a folder; `wanted` prunes by the name relative to the root."""
-    with _explained(folder):
-        status = os.stat(folder or ".")
-    here = (status.st_dev, status.st_ino)
-    if here in above:
-        raise StorageError(_line(folder, _ADVICE[errno.ELOOP]))
-    for name in _local_names(folder):
-        path = os.path.join(folder, name)
-        if not wanted(at + name):
-            continue
-        if name.endswith("/"):
-            yield from _walk(path[:-1], wanted, (*above, here), at + name)
-        else:
-            yield from _regular(path)
-
-
-def _regular(path: str) -> Iterator[File]:
-    with _explained(path):
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            yield File(path, 0)
-            return
-    if stat_module.S_ISREG(status.st_mode):
-        yield File(path, status.st_size)
+        from tfrecordify import gcs
+    except ImportError as error:
+        advice = "gs:// needs google-cloud-storage: run `pip install 'tfrecordify[gcp]'`"
+        raise StorageError(local.line(path, advice)) from error
+    return gcs
 
 
 def _split_pattern(pattern: str) -> tuple[str, list[str]]:
@@ -391,60 +285,3 @@ def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
     if parts[0] == "**":
         return any(_matches(names[i:], parts[1:]) for i in range(len(names) + 1))
     return bool(names) and fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
-
-
-def _leads(parts: Sequence[str]) -> Callable[[str], bool]:
-    """Make the test that prunes a walk to the folders in which a pattern may match."""
-    depth = parts.index("**") if "**" in parts else len(parts)
-
-    def leads(name: str) -> bool:
-        names = name.rstrip("/").split("/")
-        if depth == len(parts) and len(names) > depth - name.endswith("/"):
-            return False
-        return all(map(fnmatchcase, names, parts[:depth]))
-
-    return leads
-
-
-class _Output(io.FileIO):
-    """A file whose failing writes say what to do next, also when a caller's buffer flushes."""
-
-    def __init__(self, temporary: str, path: str) -> None:
-        super().__init__(temporary, "xb")
-        self.path = path
-
-    def write(self, data: object) -> int:
-        with _explained(self.path):
-            return super().write(data)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _publish_local(path: str) -> Iterator[BinaryIO]:
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.tmp-{secrets.token_hex(8)}")
-    with _explained(path):
-        if os.path.isdir(path):
-            raise IsADirectoryError(errno.EISDIR, "", path)
-        output = _Output(temporary, path)
-    file = io.BufferedWriter(output, 1 << 20)
-    try:
-        yield file
-        with _explained(path):
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-            os.replace(temporary, path)
-            _sync_folder(folder)
-    except BaseException:
-        output.close()  # not the buffer, which would write the rest of it first
-        with suppress(FileNotFoundError):
-            os.remove(temporary)
-        raise
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder or ".", os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

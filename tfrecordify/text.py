@@ -39,6 +39,33 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
+def format_count(count: int, noun: str) -> str:
+    """A number of things for people.
+
+    Args:
+        count: how many.
+        noun: what, in the singular; an s makes the plural.
+
+    Returns:
+        Such as "1 shard" or "12,345 shards".
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A time for people.
+
+    Args:
+        seconds: how long.
+
+    Returns:
+        Such as "0.4 s", "12 min" or "3.5 h".
+    """
+    if seconds < 99.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
 def parse_bytes(text: str) -> int:
     """Reads a size such as 128MB, in powers of 1000 (KiB, MiB and so on: of 1024).
 

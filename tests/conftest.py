@@ -1,0 +1,3 @@
+from emulator import bucket, emulator
+
+__all__ = ["bucket", "emulator"]
