@@ -78,15 +78,27 @@ def run(build: Callable[[beam.Pipeline], object], options: PipelineOptions) -> N
     try:
         pipeline.run().wait_until_finish()
     except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from None
         raise JobError(_reason(error)) from error
 
 
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Beam's worker turns Ctrl-C into an error of the step it was in."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or str(error).startswith("KeyboardInterrupt"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _reason(error: Exception) -> str:
-    text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    module = type(error).__module__.removeprefix("builtins")
+    text = f"{module}{'.' if module else ''}{type(error).__qualname__}: {error}"
     if found := _OUR_ERROR.findall(text):
         return str(found[-1][1])
     found = _ANY_ERROR.findall(text)
-    name, message = found[-1]
+    name, message = found[-1] if found else (type(error).__name__, text.splitlines()[0])
     return f"the job failed: {name}: {message}; --debug shows where"
 
 

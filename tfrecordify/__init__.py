@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beam_jobs.convert import convert
+    from tfrecordify import augment
     from tfrecordify.manifest import load
+    from tfrecordify.reader import read, read_files
     from tfrecordify.verify import verify
 
-__all__ = ["__version__", "convert", "load", "verify"]
+__all__ = ["__version__", "augment", "convert", "load", "read", "read_files", "verify"]
 
 __version__ = "0.1.0"
 
@@ -18,11 +20,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "convert": "beam_jobs.convert",
     "load": "tfrecordify.manifest",
+    "read": "tfrecordify.reader",
+    "read_files": "tfrecordify.reader",
     "verify": "tfrecordify.verify",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "augment":
+        return importlib.import_module("tfrecordify.augment")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

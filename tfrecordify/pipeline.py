@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -380,18 +381,31 @@ class _Steps:
 
 def _iterator() -> Dataset:
     """One number without end, another one in each iterator: who asks `Records.fetch`."""
-    draw = tf.data.Dataset.from_tensors(0).map(
-        lambda zero: tf.ensure_shape(
-            _call(lambda _: np.int64(uuid.uuid4().int >> 65), [zero], tf.int64), []
-        )
-    )
-    numbers = draw.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat())
+    zero = tf.data.Dataset.from_tensors(0)
+    number = zero.map(lambda zero: tf.numpy_function(_draw, [zero], tf.int64, stateful=False))
+    numbers = number.flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat())
     return numbers.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
-def _call(function: Callable[..., Any], inputs: Iterable[Tensor], dtypes: Any) -> Any:
-    """Calls Python that keeps nothing between calls but what makes it faster."""
-    return tf.numpy_function(function, list(inputs), dtypes, stateful=False)
+def _draw(_: np.int32) -> np.int64:
+    return np.int64(uuid.uuid4().int >> 65)
+
+
+def _call(method: Callable[..., Any], inputs: Iterable[Tensor], dtypes: Any) -> Any:
+    """Calls Python that keeps nothing between calls but what makes it faster.
+
+    TensorFlow never forgets a numpy_function. So it gets a weak reference, and what is cached goes
+    when the dataset goes, which refers to all of its steps.
+    """
+    weak = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        strong = weak()
+        if strong is None:
+            raise ReferenceError("the dataset is gone: keep it while it is iterated over")
+        return strong(*arguments)
+
+    return tf.numpy_function(call, list(inputs), dtypes, stateful=False)
 
 
 def _strings(values: Iterable[bytes | None]) -> npt.NDArray[np.object_]:
