@@ -23,6 +23,7 @@ from tfrecordify.records import (
     parse_examples,
     read_records,
     scan_records,
+    split_example,
 )
 
 tf = pytest.importorskip("tensorflow")
@@ -130,6 +131,40 @@ def test_text_that_is_not_unicode_is_named():
 def test_bytes_that_are_no_example_are_refused():
     with pytest.raises(CorruptRecordError, match="record 7: not a tf"):
         decode_example(b"\xff\xff\xff", index=7)
+
+
+@given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.binary(max_size=300))
+def test_one_feature_is_taken_out_of_an_example(others, image):
+    others.pop("image", None)
+    example = encode_example({"image": image, **others})
+
+    value, rest = split_example(example, "image")
+
+    assert value == image
+    assert decode_example(rest) == others
+
+
+def test_a_feature_is_taken_out_however_it_was_written():
+    image = b"x" * 200
+    example = encode_example({"image": image, "label": 3})
+    entry = example[example.index(b"\x0a\x05image") :][: 7 + 3 + 3 + 3 + 200]
+    value_first = entry[7:] + entry[:7]
+    assert value_first != entry
+
+    for written in (
+        example.replace(entry, value_first),
+        example + example,  # protobuf merges what is written twice
+        b"\x1a\x00" + example,  # a field that is not known
+    ):
+        assert decode_example(written) == {"image": [image], "label": [3]}
+        value, rest = split_example(written, "image")
+        assert (value, decode_example(rest)) == (image, {"label": [3]})
+
+
+@pytest.mark.parametrize("features", [{}, {"image": 1}, {"image": []}, {"image": [b"a", b"b"]}])
+def test_a_feature_that_cannot_be_taken_out_is_named(features):
+    with pytest.raises(CorruptRecordError, match="record 3: feature 'image' is not one bytes"):
+        split_example(encode_example(features | {"label": 1}), "image", index=3)
 
 
 def test_one_schema_parses_what_it_wrote():

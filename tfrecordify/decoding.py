@@ -9,6 +9,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,13 @@ import simplejpeg
 from tfrecordify.images import BadImageError, ImageSpec, decode_image, render_image
 from tfrecordify.records import CorruptRecordError
 
-__all__ = ["Pixels", "Shape", "decode_into", "fill_batch", "usable_cores"]
+__all__ = ["Batch", "Pixels", "Shape", "decode_into", "fill_batch", "usable_cores"]
 
 Pixels = npt.NDArray[np.uint8]
+Batch = npt.NDArray[Any]  # of pixels, uint8 or float32
 Shape = tuple[int, int, int]
+
+_SCALE = np.float32(1 / 255)  # multiplied with, as tf.image.convert_image_dtype does
 
 
 def usable_cores() -> int:
@@ -34,7 +38,8 @@ def fill_batch(
     size: int,
     shape: Shape,
     on_bad: Callable[[int, str], object],
-) -> tuple[Pixels, list[bytes]]:
+    floats: bool = False,
+) -> tuple[Batch, list[bytes]]:
     """Makes a batch of images, each core filling in the next when it is done with its last.
 
     Args:
@@ -43,22 +48,28 @@ def fill_batch(
         size: Images in the batch.
         shape: (height, width, 3) of each, in pixels.
         on_bad: Called for each place where an image or its record is bad, with the reason.
+        floats: Whether pixels come out as float32 in 0..1 rather than as uint8 in 0..255.
 
     Returns:
-        uint8 RGB pixels, [batch, height, width, 3], in memory that is used again when the array
-        and all that share its memory are gone; and what `fill` returned. Bad images are left out.
+        RGB pixels, [batch, height, width, 3], in memory that is used again when the array and all
+        that share its memory are gone; and what `fill` returned. Bad images are left out.
     """
-    batch = _buffers.take((size, *shape))
+    batch = _buffers.take((size, *shape), np.float32 if floats else np.uint8)
     rests: dict[int, bytes] = {}
     bad: dict[int, str] = {}
     places = iter(range(size))  # one for all threads: the GIL makes its steps atomic
 
     def run() -> None:
+        scratch = np.empty(shape, np.uint8)  # converted while it is in the core's cache
         for place in places:
             try:
-                rests[place] = fill(place, batch[place])
+                rests[place] = fill(place, scratch if floats else batch[place])
             except (BadImageError, CorruptRecordError) as error:
                 bad[place] = error.reason
+                continue
+            if floats:
+                np.copyto(batch[place], scratch)
+                np.multiply(batch[place], _SCALE, out=batch[place])
 
     tasks = [_threads().submit(run) for _ in range(min(usable_cores(), size))]
     for task in tasks:
@@ -124,9 +135,10 @@ class _Buffers:
     def __init__(self) -> None:
         self._free: defaultdict[int, list[Pixels]] = defaultdict(list)
 
-    def take(self, shape: tuple[int, ...]) -> Pixels:
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Batch:
         """Gives an array, of whatever content."""
-        size = math.prod(shape)
+        count = math.prod(shape)
+        size = count * np.dtype(dtype).itemsize
         free = self._free[size]
         try:
             memory = free.pop()
@@ -135,7 +147,7 @@ class _Buffers:
         start = -memory.ctypes.data % self._ALIGNMENT
         # The views of an array keep the owner of the memory, not that array, unless there is a
         # memoryview between: so this array lives as long as any view of it.
-        array: Pixels = np.frombuffer(memory.data, np.uint8, size, start)
+        array: Batch = np.frombuffer(memory.data, dtype, count, start)
         weakref.finalize(array, self._give_back, free, memory).atexit = False
         return array.reshape(shape)
 

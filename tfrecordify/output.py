@@ -59,7 +59,8 @@ def claim(plan: Plan, output: str, *, overwrite: str | None = None) -> Plan:
     if claimed is not None and overwrite is not None and claimed["run"] != overwrite:
         _clear(output, claimed)
         claimed = None
-    storage.remove_stale(output)
+    for folder in (output, storage.join(output, SIDECARS)):
+        storage.remove_stale(folder)
     if claimed is None:
         storage.write(path, seal(_claim_of(plan, overwrite)))
     PROGRESS.total = plan.images

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfrecordify import records
+from tfrecordify.caching import ImageCache
 from tfrecordify.decoding import Pixels, decode_into, fill_batch, usable_cores
-from tfrecordify.fetching import ImageCache, Piece, Records, Shards
+from tfrecordify.fetching import Piece, Records, Shards
 from tfrecordify.hashing import hash128
 from tfrecordify.images import BadImageError, decode_image
 from tfrecordify.records import CorruptRecordError
@@ -98,9 +99,10 @@ class Settings:
         # Shuffling by a seed that is a tensor counts as state outside of the iterator, and would
         # keep it from being saved. There is none: the seed is in the iterator.
         options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
-        # Deleting an iterator waits for its autotuner, which sleeps for twice as long each time
-        # and can miss the call that should wake it: 1.2 to 4.9 s were seen at the end of a third
-        # to a half of all epochs (Model::OptimizeLoop in tensorflow/core/framework/model.cc).
+        # Deleting an iterator waits for its autotuner, which sleeps for twice as long each time.
+        # CancellationManager::StartCancel wakes it before it sets what Model::OptimizeLoop looks
+        # at, so it may sleep on: 1.2 to 4.9 s at the end of a third to a half of all epochs.
+        # (tensorflow/core/framework/cancellation.cc and model.cc)
         options.autotune.enabled = self.parallelism == "autotune"
         return options
 
@@ -177,6 +179,8 @@ class _Steps:
         self._shape: Any = (*(settings.resize or schema.size), 3)
         self._fixed = None not in self._shape
         self._skips = settings.on_error == "skip"
+        # Where images are of one size they are converted as they are decoded.
+        self._floats = settings.image_dtype == "float32" and self._fixed
         self._check_size()
         self._shards = Shards(pieces, skip_errors=self._skips)
         self._endless = any(piece.stop is None for piece in pieces)
@@ -209,6 +213,7 @@ class _Steps:
             image=self._schema.image,
             shape=self._shape,
             resize=self._settings.resize is not None,
+            floats=self._floats,
             path=path,
         )
 
@@ -290,11 +295,12 @@ class _Steps:
         else:
             del kinds[self._schema.image]
             decode = self._decode_numbers if self._numbered else self._decode_records
-            images, rests = _call(decode, [items, iterator], (tf.uint8, tf.string))
+            dtype = tf.float32 if self._floats else tf.uint8
+            images, rests = _call(decode, [items, iterator], (dtype, tf.string))
             rests = tf.ensure_shape(rests, [size])
             values = records.parse_examples(rests, kinds) if kinds else {}
         images = tf.ensure_shape(images, [size, *self._shape])
-        if self._settings.image_dtype == "float32":
+        if self._settings.image_dtype == "float32":  # nothing is left to do for floats
             images = tf.image.convert_image_dtype(images, tf.float32)
         return self._element({**values, self._schema.image: images})
 
@@ -326,7 +332,9 @@ class _Steps:
             decode_into(pixels, encoded, resize=resize)
             return rest
 
-        images, rests = fill_batch(fill, size=len(found), shape=self._shape, on_bad=on_bad)
+        images, rests = fill_batch(
+            fill, size=len(found), shape=self._shape, on_bad=on_bad, floats=self._floats
+        )
         return images, _strings(rests)
 
     def _decode_single(self, found: Sequence[bytes], on_bad: OnBad) -> tuple[Any, Any]:

@@ -107,7 +107,7 @@ def read(
         drop_remainder=drop_remainder,
         image_dtype=image_dtype,
         one_hot=one_hot,
-        cache=None if cache is None else os.fspath(cache),
+        cache=str(cache.absolute()) if isinstance(cache, Path) else cache,
         parallelism=parallelism,
         prefetch=prefetch,
         deterministic=deterministic,

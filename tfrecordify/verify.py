@@ -163,7 +163,8 @@ def _check_records(path: str, shard: Shard, *, decode: bool) -> Iterator[Fault]:
                     faults += 1
                     yield Fault(shard.file, count - 1, reason)
         except records.CorruptRecordError as error:
-            yield Fault(shard.file, error.index, error.reason)
+            behind_all = error.index is None or error.index >= shard.examples
+            yield Fault(shard.file, None if behind_all else error.index, error.reason)
             return
     if count != shard.examples:
         yield Fault(shard.file, None, f"has {count} records, not {shard.examples}")
